@@ -13,7 +13,7 @@ from bayplan.api.gang import Gang
 from bayplan.api.kueue import AdmissionCheck, AssignedPodSet, ResourceFlavor
 from bayplan.dialects.kueue import MULTI_CLUSTER_CONTROLLER
 from bayplan.snapshot import Trial
-from bayplan_plugins.queues.kueue.flavor_assignment import Assignment
+from bayplan_plugins.queues.kueue.flavor_assignment import Assignment, Mode
 from bayplan_plugins.queues.kueue.gates import as_admitted, is_gated
 from bayplan_plugins.queues.kueue.handles import Handles
 from bayplan_plugins.queues.kueue.lifecycle import checks_with
@@ -59,6 +59,8 @@ class DryRun:
         self._held: tuple[str, Assignment, int] | None = None
         """What fitted last is left in place until something else is asked, with its mark."""
         self._sizes = TriedSizes()
+        self._expected: dict[str, set[str]] = {}
+        """The nodes that workloads would get once others are gone, as last tried."""
         self._nodes: dict[str, dict[str, list[str]]] = {}
         """By the keys of what was admitted in these cycles: the nodes by pod set."""
 
@@ -95,6 +97,7 @@ class DryRun:
                 self._trial = self._held = None
                 self._tried.clear()
                 self._nodes.clear()
+                self._expected.clear()
 
     @contextmanager
     def without(self, pods: Iterable[PodInfo]) -> Iterator[None]:
@@ -123,6 +126,8 @@ class DryRun:
         """
         if self._brings_nodes(workload, assignment):
             return None
+        # What does not come now takes no nodes from those that are awaited.
+        awaited = awaited if assignment.mode is Mode.FIT else ()
         awaited = [pair for pair in awaited if not self._brings_nodes(*pair)]
         home = self._pods.home_of(workload.key)
         # The pods of the slice that is replaced stay.
@@ -135,18 +140,40 @@ class DryRun:
         if not gone and not awaited:
             return self._beside(workload.key, assignment)
         with self._handle.snapshot.trial() as trial:
-            if not awaited:
-                self._remove(gone)
-                return self._try(workload.key, assignment)
-            # Nobody keeps nodes free for those that are awaited: it takes what it gets now.
-            mark = trial.mark()
-            comes_now = self._try(workload.key, assignment) is None
-            if not comes_now:
-                trial.back_to(mark)
+            if awaited:
+                return self._besides(workload.key, assignment, gone, awaited, trial)
             self._remove(gone)
-            if any(self._try(one.key, its) is not None for one, its in awaited):
-                return _LEFT_TO_OTHERS
-            return None if comes_now else self._try(workload.key, assignment)
+            refusal = self._try(workload.key, assignment)
+            if refusal is None:
+                self._expected[workload.key] = self._on_nodes(workload.key, assignment)
+            return refusal
+
+    def _besides(
+        self,
+        key: str,
+        assignment: Assignment,
+        gone: Iterable[WorkloadInfo],
+        awaited: Sequence[Awaited],
+        trial: Trial,
+    ) -> str | None:
+        """Return why a workload gets no nodes that are not those of others, once victims are gone.
+
+        Nobody keeps nodes free for those that are awaited: it takes what it gets now.
+        """
+        mark = trial.mark()
+        comes_now = self._try(key, assignment) is None
+        if comes_now:
+            nodes = self._on_nodes(key, assignment)
+            # Those of whom it is not known may be the same.
+            expected = (self._expected.get(one.key, nodes) for one, _ in awaited)
+            if all(nodes.isdisjoint(its) for its in expected):
+                return None
+        else:
+            trial.back_to(mark)
+        self._remove(gone)
+        if any(self._try(one.key, its) is not None for one, its in awaited):
+            return _LEFT_TO_OTHERS
+        return None if comes_now else self._try(key, assignment)
 
     def _brings_nodes(self, workload: WorkloadInfo, assignment: Assignment) -> bool:
         return self._checks.brings_nodes(workload, assignment, self._store())
@@ -244,11 +271,25 @@ class DryRun:
         return found
 
     def _try(self, key: str, assignment: Assignment) -> str | None:
+        with self._trying(key, assignment):
+            return self._place(key)
+
+    def _on_nodes(self, key: str, assignment: Assignment) -> set[str]:
+        """Return the nodes on which the pods of a workload are that was tried last."""
+        with self._trying(key, assignment):
+            placed = self._handle.snapshot.placed
+            pods = [pod.key for pod in self._pods.members(key)]
+            pods += (one.pod.key for one in self._to_come(key))
+            return {placed[pod][1] for pod in pods if pod in placed}
+
+    @contextmanager
+    def _trying(self, key: str, assignment: Assignment) -> Iterator[None]:
+        """Have a workload assigned something while the context is open."""
         home = self._pods.home_of(key)
         before = self._tried.get(home)
         self._tried[home] = assignment
         try:
-            return self._place(key)
+            yield
         finally:
             del self._tried[home]
             if before is not None:
