@@ -126,9 +126,11 @@ class DryRun:
         """
         if self._brings_nodes(workload, assignment):
             return None
-        # What does not come now takes no nodes from those that are awaited.
-        awaited = awaited if assignment.mode is Mode.FIT else ()
-        awaited = [pair for pair in awaited if not self._brings_nodes(*pair)]
+        if assignment.mode is Mode.FIT:
+            awaited = [pair for pair in awaited if not self._brings_nodes(*pair)]
+        else:
+            # It does not come now, so it takes nothing from others.
+            awaited = ()
         home = self._pods.home_of(workload.key)
         # The pods of the slice that is replaced stay.
         gone = [one for one in removed if self._pods.home_of(one.key) != home]
@@ -141,24 +143,24 @@ class DryRun:
             return self._beside(workload.key, assignment)
         with self._handle.snapshot.trial() as trial:
             if awaited:
-                return self._besides(workload.key, assignment, gone, awaited, trial)
+                return self._leaving_room(awaited, workload.key, assignment, gone, trial)
             self._remove(gone)
             refusal = self._try(workload.key, assignment)
             if refusal is None:
                 self._expected[workload.key] = self._on_nodes(workload.key, assignment)
             return refusal
 
-    def _besides(
+    def _leaving_room(
         self,
+        awaited: Sequence[Awaited],
         key: str,
         assignment: Assignment,
         gone: Iterable[WorkloadInfo],
-        awaited: Sequence[Awaited],
         trial: Trial,
     ) -> str | None:
-        """Return why a workload gets no nodes that are not those of others, once victims are gone.
+        """Return why a workload gets no nodes, or would take those of others that are awaited.
 
-        Nobody keeps nodes free for those that are awaited: it takes what it gets now.
+        The scheduler keeps no nodes free for these: whoever comes now takes what it finds now.
         """
         mark = trial.mark()
         comes_now = self._try(key, assignment) is None

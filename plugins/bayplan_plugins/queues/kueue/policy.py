@@ -332,7 +332,7 @@ class KueuePolicy(
             return None
         found = self._admission.store.workloads.get(key)
         if found is not None and is_true(found, "Admitted") and not is_true(found, "Evicted"):
-            if not self._dry_run.is_running and self._is_unwritten(found):
+            if self._is_unwritten(found):
                 return _waits_for(queue, "its admission is being written")
             if self._dry_run.runs_elsewhere(key):
                 return f'it runs in the cluster "{found.status.cluster_name}"'
@@ -343,9 +343,9 @@ class KueuePolicy(
         """Tell whether the pods of a workload wait until the API server has its admission.
 
         A job that was not created suspended has pods by then, and others need no gate of Kueue's.
-        Where nobody writes it, or may do so, they run.
+        Where nobody writes it, or may do so, they run; in a trial they take their nodes.
         """
-        if not self._handle.writes or self._is_stored(found):
+        if self._dry_run.is_running or not self._handle.writes or self._is_stored(found):
             return False
         return not self._written.is_refused(found.key, ("create", "status"))
 
