@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 from tests.paths import SHARED
@@ -68,7 +69,8 @@ def environment(folder: Path, ports: range, **variables: str) -> Mapping[str, st
     return {**os.environ, **own, **variables}
 
 
-def _missing(script: Path, names: Iterable[str]) -> str:
+@cache
+def _missing(script: Path, names: tuple[str, ...]) -> str:
     if not script.exists():
         return f"there is no {script.name} script beside the project"
     command = [str(script), "have", *names]
