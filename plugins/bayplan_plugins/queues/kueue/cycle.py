@@ -293,8 +293,13 @@ class Cycle:
         self, workload: WorkloadInfo, assignment: Assignment, removed: Iterable[WorkloadInfo]
     ) -> str | None:
         """Return why a workload gets no nodes once victims are gone, and who preempts has come."""
-        gone = self._leaving() | {one.key: one for one in removed}
-        return self._placement(workload, assignment, list(gone.values()), self._awaited)
+        gone = {one.key: one for one in removed}
+        leaving = self._leaving()
+        if leaving.keys() - gone.keys() and assignment.mode is not Mode.FIT:
+            # Its own victims mostly are enough; taking off those of all others takes longer.
+            if self._placement(workload, assignment, list(gone.values())) is None:
+                return None
+        return self._placement(workload, assignment, list((leaving | gone).values()), self._awaited)
 
     def _preempt(self, entry: Entry) -> None:
         entry.reason = Reason.WAITING_FOR_VICTIMS
