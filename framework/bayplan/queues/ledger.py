@@ -394,7 +394,7 @@ class Ledger:
             self._rebuild()
 
     def _rebuild(self) -> None:
-        """Build the tree again and count every pod."""
+        """Build the tree again and count every pod; none counts where there is no queue."""
         self._tree = QueueTree(self._definitions, self._tree.resources)
         for queue in self._definitions:
             for share in (queue.deserved, queue.guaranteed, queue.limit):
@@ -405,6 +405,8 @@ class Ledger:
         self._users.clear()
         self._by_group.clear()
         self._follow_pods(len(self._tree) > 0)
+        if not len(self._tree):
+            return
         for pod, node in list(self._snapshot.placed.values()):
             self._pod_moved(pod, node, True)
         for pod in list(self._snapshot.living.values()):
