@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from unittest.mock import patch
 
 import pytest
-from tests.plugins.queues.kueue.kueue_builders import cluster_queue, flavor, local_queue
+from tests.plugins.queues.kueue.kueue_builders import cluster_queue, cohort, flavor, local_queue
 
 from bayplan.api import ApiObject, Pod
+from bayplan.snapshot import Snapshot
 from bayplan.testing import Cluster, make_node, make_pod
 from bayplan_plugins.queues.kueue.dry_run import DryRun
 from bayplan_plugins.queues.kueue.flavor_assignment import Assignment
@@ -79,3 +81,34 @@ def test_alike_workloads_are_admitted_as_if_each_was_tried(
     assert found
     monkeypatch.setattr(DryRun, "_beside", plain_fits)
     assert story(seed) == found
+
+
+def taken_off(queues: int) -> float:
+    """Return how often pods are tried off their nodes, for each queue that preempts at once."""
+    nodes = [make_node(f"n{index}", gpu=8) for index in range(queues)]
+    names = [f"q{index}" for index in range(queues)]
+    preemption = {"withinClusterQueue": "LowerPriority"}
+    objects: list[ApiObject] = [*nodes, flavor("f"), cohort("org")]
+    for name in names:
+        objects += [
+            cluster_queue(name, {"f": {GPU: 8}}, "org", preemption=preemption),
+            local_queue(name, name),
+        ]
+    cluster = Cluster(objects, plugins={"Queues": {"kueue": {}}})
+    for name in names:
+        labels = {f"{KUEUE}/queue-name": name}
+        cluster.add(*(make_pod(f"{name}-{i}", None, None, labels, gpu=4) for i in range(2)))
+    cluster.advance(60)
+    for name in names:
+        labels = {f"{KUEUE}/queue-name": name}
+        cluster.add(make_pod(f"{name}-high", None, None, labels, priority=1, gpu=4))
+    with patch.object(
+        Snapshot, "remove_pod", autospec=True, side_effect=Snapshot.remove_pod
+    ) as off:
+        cluster.advance(60)
+    assert {f"{name}-high" for name in names} <= set(cluster.placements())
+    return off.call_count / queues
+
+
+def test_of_queues_that_preempt_at_once_none_takes_longer_for_the_others() -> None:
+    assert taken_off(24) < 1.5 * taken_off(6)
