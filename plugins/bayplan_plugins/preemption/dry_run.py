@@ -20,7 +20,7 @@ from bayplan.plugin.decision import fit_message
 from bayplan.plugin.hookspecs import BoolColumn
 from bayplan_plugins.preemption.known import KnownEvictions
 from bayplan_plugins.preemption.messages import NO_VICTIMS, UNHELPFUL, trial_of
-from bayplan_plugins.preemption.search import MOST_EMPTIED, VictimSearch, VictimSet
+from bayplan_plugins.preemption.search import MOST_EMPTIED_NODES, VictimSearch, VictimSet
 from bayplan_plugins.preemption.unresolvable import unresolvable
 from bayplan_plugins.shared.victims import Evictable, EvictionCost
 
@@ -151,7 +151,7 @@ class DryRun:
 
         The plugins whose answer depends on that node alone tell, so one trial serves all nodes.
         """
-        if not len(self._rows) or len(self._rows) - len(self._settled) > MOST_EMPTIED:
+        if not len(self._rows) or len(self._rows) - len(self._settled) > MOST_EMPTIED_NODES:
             return []
         victims = {row: self._evictable.on_row(row) for row in self._untried()}
         with self._without(pod for pods in victims.values() for pod in pods):

@@ -2,7 +2,7 @@
 
 The candidates are the network domains that may hold the gang, or the cluster. They are offered by
 what evictions would free (:mod:`.columns`), without any trial, and tried in the order of what
-their cheapest evictions cost.
+their cheapest evictions cost. The victims in each are found by :mod:`.search`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOST_TRIED = 24
 """Domains that are tried for a gang."""
 _ALL_TRIED = 8
 """So many domains are all tried; of more, those that may cost less than what was found."""
-_MOST_EMPTIED = 5000
+_MOST_REMOVED_PODS = 5000
 """So many pods are taken off their nodes to ask plugins that do not heed a supposition."""
 
 
@@ -90,7 +90,7 @@ class GangSearch:
         handle, unit = self._handle, self._unit
         supposed = Supposed(self._slots, self._free)
         offered = list(handle.offers(unit, supposed).candidates)
-        if not offered and self._columns.victims.sum() <= _MOST_EMPTIED:
+        if not offered and self._columns.victims.sum() <= _MOST_REMOVED_PODS:
             with handle.snapshot.trial():
                 for row in np.flatnonzero(self._columns.victims).tolist():
                     for victim in self._evictable.on_row(row):

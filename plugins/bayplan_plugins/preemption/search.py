@@ -16,9 +16,9 @@ from bayplan_plugins.preemption.reprieve import Reprieve
 from bayplan_plugins.preemption.steps import EvictionStep, EvictionSteps
 from bayplan_plugins.shared.victims import Evictable, EvictionCost
 
-__all__ = ["MOST_EMPTIED", "VictimSearch", "VictimSet"]
+__all__ = ["MOST_EMPTIED_NODES", "VictimSearch", "VictimSet"]
 
-MOST_EMPTIED = 500
+MOST_EMPTIED_NODES = 500
 """So many nodes that lack a resource are emptied of their victims, to ask their plugins."""
 _FEW = 8
 """Up to this many possible victims, every subset of them is tried."""
@@ -129,7 +129,7 @@ class VictimSearch:
     def _emptied(self, placement: Placement) -> list[EvictionStep]:
         """Return a step for each of a few nodes that lack amounts: plugins may see it otherwise."""
         rows = self.steps.short(placement.rows)
-        if len(rows) > MOST_EMPTIED:
+        if len(rows) > MOST_EMPTIED_NODES:
             return []
         return [step for row in rows.tolist() if (step := self.steps.all_of(row)).victims]
 
