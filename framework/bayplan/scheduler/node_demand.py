@@ -94,7 +94,7 @@ class NodeDemand:
         state = self._state
         at = state.events, len(state.snapshot.placed)
         changed, self._seen = at != self._seen, at
-        if changed or self._unrecorded:
+        if self._unrecorded or (changed and (self._asking or self._held)):
             self._forget_gone()
         reported: dict[str, RefusedUnit] = {}
         fresh: list[RefusedUnit] = []
