@@ -225,8 +225,11 @@ def _place_of(nodeid: str) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return how many processes to use: one runs tests that wait, others wait at times."""
-    return (os.cpu_count() or 1) + 2
+    """Return how many processes to use: tests of processes wait, those of real programs mostly.
+
+    Each process collects all tests and fills its own caches, as long as hundreds of them take.
+    """
+    return (os.cpu_count() or 1) + (1 if missing() else 2)
 
 
 @pytest.hookimpl(optionalhook=True)
