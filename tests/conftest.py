@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache, cached_property
-from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -50,12 +49,15 @@ _LIVE = Path(__file__).parent / "live"
 _WAITING = (
     "tests/controlplane/",
     "tests/dra/driver/",
+    "tests/live/test_bench_live.py",
+    "tests/live/test_bill_pages.py",
+    "tests/live/test_commands.py",
+    "tests/live/test_trouble.py",
+    "tests/page/test_browser.py",
     "tests/properties/test_driver_stories.py",
     "tests/remote/",
 )
 """Tests that mostly wait for other processes, threads and sockets."""
-_SHORT = ("tests/dialects/", "tests/explain/", "tests/scheduler/")
-"""Tests that take a part of a second each."""
 _REAL = re.compile(r"controlplane/|[-\[]real[-\]]")
 _OWN = {"tests/node/": "the node", "tests/peers/": "the peers", "tests/chart/": "the chart"}
 """Tests with a control plane of their own."""
@@ -190,44 +192,22 @@ def pytest_collection(session: pytest.Session) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let tests of programs that are not ours try twice: how soon these act is not ours to say.
 
-    The summary names each that did. Where there are none, their tests only take longer by it.
+    The summary names each that did. What waits comes first, while other processes work.
     """
-    items[:] = _in_order(items)
-    for item in [] if missing() else items:
+    items.sort(key=lambda item: not item.nodeid.startswith(_WAITING))
+    if missing():
+        # They are skipped, and a test that may try again takes 10 ms longer.
+        return
+    for item in items:
         if any(place in item.nodeid for place in _OWN):
             item.add_marker(pytest.mark.flaky(reruns=1))
-
-
-def _in_order(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Order tests so that there is something to compute at any time, until all processes end.
-
-    What waits comes first. What waits at times is spread among the others. Short ones come last.
-    """
-    groups: dict[str, list[pytest.Item]] = {"first": [], "spread": [], "others": [], "last": []}
-    for item in items:
-        groups[_place_of(item.nodeid)].append(item)
-    middle = [
-        (place / len(group), item)
-        for group in (groups["spread"], groups["others"])
-        for place, item in enumerate(group)
-    ]
-    middle.sort(key=itemgetter(0))
-    return [*groups["first"], *(item for _, item in middle), *groups["last"]]
-
-
-def _place_of(nodeid: str) -> str:
-    if nodeid.startswith(_WAITING):
-        return "first"
-    if nodeid.startswith("tests/live/"):
-        return "spread"
-    return "last" if nodeid.startswith(_SHORT) else "others"
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Return how many processes to use: tests of processes wait, those of real programs mostly.
 
-    Each process collects all tests and fills its own caches, as long as hundreds of them take.
+    Each process collects all tests, which takes as long as hundreds of them.
     """
     return (os.cpu_count() or 1) + (1 if missing() else 2)
 
