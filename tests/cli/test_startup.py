@@ -92,3 +92,12 @@ def test_installed_plugins_are_looked_up_once(monkeypatch):
     for _ in range(2):
         assert len(default_profiles(PluginFinder()).profiles[0].plugins) > 20
     assert len(asked) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc says how many threads a process has")
+def test_a_command_starts_no_thread_for_each_core():
+    asked = "import os; print(len(os.listdir('/proc/self/task')))"
+    run = RUN.replace("print(*sorted(sys.modules), file=sys.stderr)", asked)
+    arguments = (sys.executable, "-c", run, "simulate", "-f", "configs/examples/prefer-gather")
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "1"

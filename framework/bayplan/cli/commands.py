@@ -70,6 +70,9 @@ class _LazyGroup(click.Group):
             return _loaded(cmd_name)
         if cmd_name not in _COMMANDS:
             return None
+        # Only matrices of a few rows are multiplied here. Measured: a fifth of the CPU time of a
+        # short command went to the threads that numpy's OpenBLAS starts, one a core.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         module = importlib.import_module(f"bayplan.cli.{_COMMANDS[cmd_name][0]}")
         command = module.command
         assert isinstance(command, click.Command)
