@@ -178,9 +178,11 @@ def pytest_collection(session: pytest.Session) -> None:
 
     In a fresh clone each would compile all of them, which takes as long as hundreds of tests.
     """
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None:
+        return
     places = [place for name in session.config.args if (place := Path(name)).is_dir()]
     files = [file for place in places for file in sorted(place.rglob("test_*.py"))]
-    worker = getattr(session.config, "workerinput", {"workerid": "gw0", "workercount": 1})
     first = len(files) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
     for file in files[first:] + files[:first]:
         name = ".".join(file.absolute().relative_to(ROOT).with_suffix("").parts)
