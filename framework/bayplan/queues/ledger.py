@@ -115,9 +115,12 @@ class Ledger:
             snapshot.on_object(kind, self._group_changed)
         if rules.claim is not None:
             snapshot.on_object(ResourceClaim, self._claim_changed)
-        self._following = (snapshot.on_pod(self._pod_moved), snapshot.on_living(self._pod_lives))
+        self._following = (
+            snapshot.on_pod(self._pod_moved),
+            snapshot.on_living(self._pod_lives),
+            snapshot.on_supposed(self._supposed),
+        )
         self._follow_pods(False)
-        snapshot.on_supposed(self._supposed)
 
     @property
     def is_used(self) -> bool:

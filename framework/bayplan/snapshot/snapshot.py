@@ -86,7 +86,7 @@ class Snapshot:
         self._living: dict[str, PodInfo] = {}
         self._living_listeners: Listeners[LivingListener] = Listeners()
         self._ended_listeners: list[LivingListener] = []
-        self._supposed_listeners: list[SupposedListener] = []
+        self._supposed_listeners: Listeners[SupposedListener] = Listeners()
         self._shared: dict[type, object] = {}
 
     @property
@@ -139,12 +139,13 @@ class Snapshot:
         """
         return self._pod_listeners.add(listener)
 
-    def on_supposed(self, listener: SupposedListener) -> None:
+    def on_supposed(self, listener: SupposedListener) -> Subscription:
         """Call ``listener(pods, times)`` when a trial supposes that pods have nodes (``suppose``).
 
-        The end of the trial is reported as the same pods with the opposite number.
+        The end of the trial is reported as the same pods with the opposite number. Who has nothing
+        to follow for a time sets ``listens`` of the answer.
         """
-        self._supposed_listeners.append(listener)
+        return self._supposed_listeners.add(listener)
 
     def on_living(self, listener: LivingListener) -> Subscription:
         """Call ``listener(pod, added)`` when a pod is known as living, and when it no longer is.
@@ -354,7 +355,7 @@ class Snapshot:
         self._undo.append(lambda: self._tell_supposed(pods, -times))
 
     def _tell_supposed(self, pods: Sequence[PodInfo], times: int) -> None:
-        for listener in self._supposed_listeners:
+        for listener in self._supposed_listeners.now:
             listener(pods, times)
 
     def remove_pod(self, key: str) -> PodInfo | None:

@@ -267,7 +267,7 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
 
         None where no node is preferred to them. The policies of others stay as they are published.
         """
-        if self.args.policy != "LeastStranded" or not requests:
+        if self.args.policy != "LeastStranded" or not requests or not self._ledger.any_parts():
             return None
         arrays = self._ledger.columns.arrays()
         if not arrays.shared.any() or not self._class_for(pod, requests).whole:

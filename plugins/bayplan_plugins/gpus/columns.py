@@ -15,7 +15,7 @@ from bayplan.snapshot.row_changes import Rows, moved
 from bayplan_plugins.gpus.node_gpus import NodeGpus
 from bayplan_plugins.shared.stale_nodes import StaleNodes
 
-__all__ = ["NO_GPU", "GpuArrays", "GpuColumns", "GpuMatrix"]
+__all__ = ["NO_GPU", "GpuArrays", "GpuColumns", "GpuMatrix", "gives_parts"]
 
 GpuMatrix = npt.NDArray[np.int64]
 """A number for every GPU: rows are nodes, columns the places of their GPUs."""
@@ -110,7 +110,7 @@ class GpuColumns:
                 arrays = self._arrays = _wider(arrays, len(found.gpus))
             _clear(arrays, row)
             arrays.adapter[row] = found.code
-            arrays.shared[row] = any(map(_in_parts, found.gpus))
+            arrays.shared[row] = any(map(gives_parts, found.gpus))
             places = range(len(found.gpus))
             for place, gpu in enumerate(found.gpus):
                 if gpu.usable:
@@ -129,7 +129,7 @@ class GpuColumns:
         found.changed.clear()
 
 
-def _in_parts(gpu: OfferedGpu) -> bool:
+def gives_parts(gpu: OfferedGpu) -> bool:
     """Tell whether pods are given parts of a GPU; other devices than accelerators have none."""
     return gpu.compute > 0 and (gpu.slots > 1 or gpu.compute < WHOLE)
 

@@ -27,7 +27,7 @@ from bayplan.snapshot import Snapshot
 from bayplan.topology.machine.model import Machine
 from bayplan_plugins.device_ledger.ledger import DeviceLedger
 from bayplan_plugins.gpus.claims import gpus_of_devices
-from bayplan_plugins.gpus.columns import GpuColumns
+from bayplan_plugins.gpus.columns import GpuColumns, gives_parts
 from bayplan_plugins.gpus.fit import Fit, fits_again, is_overfull
 from bayplan_plugins.gpus.jobs import JobShares, PodShare, job_of
 from bayplan_plugins.gpus.machines import NOT_PROMISED, NodeMachines
@@ -94,6 +94,7 @@ class GpuLedger:
         self._jobs = JobShares()
         self._offered: set[str] = set()
         self._with_machine: set[str] = set()
+        self._any_parts = False
         self._shares_are_given = False
         self._unread = StaleNodes(snapshot)
         self.columns = GpuColumns(snapshot, self._fill)
@@ -165,6 +166,11 @@ class GpuLedger:
             for kept in (self._sources, self._nodes, self._pods):
                 kept.pop(name, None)
             self._with_machine.discard(name)
+
+    def any_parts(self) -> bool:
+        """Tell whether any node gives out parts of GPUs, or has done so; no pod is counted."""
+        self.read_nodes()
+        return self._any_parts
 
     def prepare(self) -> None:
         """Read new nodes, and bring the columns up to date if any node has GPUs."""
@@ -458,6 +464,7 @@ class GpuLedger:
             return
         if adapter is not None:
             self._offered.add(adapter.name)
+            self._any_parts |= any(map(gives_parts, gpus))
         if before is not None and before.adapter is adapter and before.gpus == gpus:
             own = before.whole
             if own is None and machine is None:
