@@ -34,7 +34,7 @@ async def happens(true: Callable[[], Any], seconds: float = SECONDS) -> None:
     """Wait until a condition holds."""
     async with asyncio.timeout(seconds):
         while not true():
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.05)
 
 
 def devices(count: int, gpus: int) -> list[Content]:

@@ -86,7 +86,7 @@ class DevicePlugin:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._ending.wait(0.02):
+        while not self._ending.wait(0.1):
             for one in self._client.get(NODES).json["items"]:
                 lock = one["metadata"].get("annotations", {}).get(KEYS.lock)
                 if lock is not None:
@@ -235,7 +235,7 @@ class Reservations:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._ending.wait(0.02):
+        while not self._ending.wait(0.1):
             taken: dict[str, list[Content]] = {}
             for pod in self._client.get(RESERVATION_PODS).json["items"]:
                 if pod["status"].get("phase") != "Failed":
