@@ -12,6 +12,7 @@ import json
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from sqlalchemy import (
     Row,
     Select,
     Table,
+    Update,
     bindparam,
     func,
     insert,
@@ -42,6 +44,17 @@ Record = UsageRecord | CapacityRecord
 _VERSION = 1
 _ROWS = 10_000
 _USAGE_FIELDS = [name for name in UsageRecord.__struct_fields__ if name != "labels"]
+
+# Statements that are executed over and over: putting one together takes longer than its answer.
+_MINE = (journal.c.writer == bindparam("me")) & (journal.c.batch == bindparam("before"))
+_TAKE = update(journal).where(_MINE).values(batch=bindparam("number"))
+_SET_HEARTBEAT = update(journal).values(heartbeat=bindparam("at"))
+_MOVE_HEARTBEAT = _SET_HEARTBEAT.where(journal.c.heartbeat < bindparam("at"))
+_HEARTBEAT = select(journal.c.heartbeat)
+_FIND_SERIES = select(series.c.id).where(
+    *(series.c[name] == bindparam(name) for name in SERIES_FIELDS)
+)
+_MAKE_SERIES = insert(series).returning(series.c.id)
 
 
 class Entry(msgspec.Struct):
@@ -174,14 +187,10 @@ class Journal:
         """Take the journal for a batch; return False if it has been written already."""
         known = self._known
         # The first statement writes, so that SQLite takes its lock before it reads anything.
-        mine = (journal.c.writer == known.writer) & (journal.c.batch == known.batch)
-        taken = connection.execute(update(journal).where(mine).values(batch=known.batch + 1))
-        if taken.rowcount == 1:
-            later = batch.heartbeat
-            moved = update(journal).values(heartbeat=later)
-            if not batch.set_back:
-                moved = moved.where(journal.c.heartbeat < later)
-            connection.execute(moved)
+        mine = {"me": known.writer, "before": known.batch, "number": known.batch + 1}
+        if connection.execute(_TAKE, mine).rowcount == 1:
+            moved = _SET_HEARTBEAT if batch.set_back else _MOVE_HEARTBEAT
+            connection.execute(moved, {"at": batch.heartbeat})
             return True
         row = connection.execute(select(journal.c.writer, journal.c.batch)).one()
         if row.writer == known.writer and row.batch == known.batch + 1:
@@ -217,10 +226,7 @@ class Journal:
                 if _table_of(entry.record) is table
             ]
             if ends:
-                open_one = (table.c.id == bindparam("number")) & table.c.until.is_(None)
-                done = connection.execute(
-                    update(table).where(open_one).values(until=bindparam("end")), ends
-                )
+                done = connection.execute(_ending(table), ends)
                 assert done.rowcount == len(ends), "a record is closed once"
 
     def _series_of(self, connection: Connection, record: Record) -> int:
@@ -228,10 +234,9 @@ class Journal:
         known = self._known.series
         if key not in known:
             values = dict(zip(SERIES_FIELDS, key, strict=True))
-            found = connection.execute(select(series.c.id).filter_by(**values)).scalar()
+            found = connection.execute(_FIND_SERIES, values).scalar()
             if found is None:
-                made = insert(series).values(values).returning(series.c.id)
-                found = connection.execute(made).scalar_one()
+                found = connection.execute(_MAKE_SERIES, values).scalar_one()
             known[key] = found
         return known[key]
 
@@ -241,7 +246,7 @@ class Journal:
     def heartbeat(self) -> int:
         """Until when all is known; open records are known to hold until then."""
         with self.transaction() as connection:
-            found: int = connection.execute(select(journal.c.heartbeat)).scalar_one()
+            found: int = connection.execute(_HEARTBEAT).scalar_one()
             return found
 
     def open_entries(self) -> list[Entry]:
@@ -250,7 +255,7 @@ class Journal:
             return [
                 Entry(row.id, _record_of(table, row))
                 for table in (usage, capacity)
-                for row in connection.execute(_joined(table).where(table.c.until.is_(None)))
+                for row in connection.execute(_open(table))
             ]
 
     def ended_after(self, since: int) -> dict[tuple[str, str, str], int]:
@@ -258,12 +263,7 @@ class Journal:
         last: dict[tuple[str, str, str], int] = {}
         with self.transaction() as connection:
             for table in (usage, capacity):
-                columns = (table.c.node, series.c.resource, series.c.model)
-                found = select(*columns, func.max(table.c.until))
-                found = found.join(series, series.c.id == table.c.series)
-                found = found.where(table.c.series.in_(select(series.c.id)))
-                found = found.where(table.c.until > since).group_by(*columns)
-                for row in connection.execute(found):
+                for row in connection.execute(_ended(table), {"since": since}):
                     key = (row[0], row[1], row[2])
                     last[key] = max(row[3], last.get(key, row[3]))
         return last
@@ -365,6 +365,27 @@ def _row_of(entry: Entry, number: int, until: int | None) -> dict[str, Any]:
 
 def _text(labels: Mapping[str, str]) -> str:
     return json.dumps(dict(labels), separators=(",", ":")) if labels else ""
+
+
+@cache
+def _ending(table: Table) -> Update:
+    open_one = (table.c.id == bindparam("number")) & table.c.until.is_(None)
+    return update(table).where(open_one).values(until=bindparam("end"))
+
+
+@cache
+def _open(table: Table) -> Select[Any]:
+    return _joined(table).where(table.c.until.is_(None))
+
+
+@cache
+def _ended(table: Table) -> Select[Any]:
+    """Return when the last record after ``since`` ended, by node, resource and model."""
+    columns = (table.c.node, series.c.resource, series.c.model)
+    found = select(*columns, func.max(table.c.until))
+    found = found.join(series, series.c.id == table.c.series)
+    found = found.where(table.c.series.in_(select(series.c.id)))
+    return found.where(table.c.until > bindparam("since")).group_by(*columns)
 
 
 def _joined(table: Table) -> Select[Any]:

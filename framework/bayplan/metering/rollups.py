@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from sqlalchemy import Connection, Table
@@ -37,7 +38,7 @@ class Rollups:
                 if own == width
             ]
             if rows:
-                connection.execute(_upsert(connection, table), rows)
+                connection.execute(_upsert(connection.dialect.name, table), rows)
 
 
 def _row(start: int, series: int, level: int, moment: int) -> dict[str, int]:
@@ -53,8 +54,9 @@ def _row(start: int, series: int, level: int, moment: int) -> dict[str, int]:
     }
 
 
-def _upsert(connection: Connection, table: Table) -> Any:
-    insert = _INSERTS[connection.dialect.name](table)
+@cache
+def _upsert(dialect: str, table: Table) -> Any:
+    insert = _INSERTS[dialect](table)
     parts = [column for column in table.c if not column.primary_key]
     return insert.on_conflict_do_update(
         index_elements=list(table.primary_key.columns),
