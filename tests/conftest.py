@@ -54,7 +54,6 @@ _WAITING = (
     "tests/live/test_commands.py",
     "tests/live/test_trouble.py",
     "tests/page/test_browser.py",
-    "tests/properties/test_driver_stories.py",
     "tests/remote/",
 )
 """Tests that mostly wait for other processes, threads and sockets."""
