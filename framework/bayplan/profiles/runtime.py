@@ -89,14 +89,6 @@ def guard(call: HookCall, function: Callable[P, T], *args: P.args, **kwargs: P.k
         raise call.failed(exc) from exc
 
 
-@cache
-def _manager() -> pluggy.PluginManager:
-    """Return what knows the hooks; no plugin stays with it, so that none keeps its scheduler."""
-    manager = pluggy.PluginManager(hookspecs.PROJECT)
-    manager.add_hookspecs(hookspecs)
-    return manager
-
-
 _arguments: WeakKeyDictionary[type, Mapping[str, tuple[str, ...]]] = WeakKeyDictionary()
 
 
@@ -107,14 +99,14 @@ def _arguments_of(plugin: AnyPlugin) -> Mapping[str, tuple[str, ...]]:
     """
     known = _arguments.get(type(plugin))
     if known is None:
-        manager = _manager()
+        manager = pluggy.PluginManager(hookspecs.PROJECT)
+        manager.add_hookspecs(hookspecs)
         manager.register(plugin)
-        try:
-            manager.check_pending()
-            impls = [(hook, getattr(manager.hook, hook).get_hookimpls()) for hook in hook_names()]
-        finally:
-            manager.unregister(plugin)
-        known = _arguments[type(plugin)] = {hook: own[0].argnames for hook, own in impls if own}
+        manager.check_pending()
+        found = ((hook, getattr(manager.hook, hook).get_hookimpls()) for hook in hook_names())
+        known = _arguments[type(plugin)] = {
+            hook: impls[0].argnames for hook, impls in found if impls
+        }
     return known
 
 
