@@ -133,3 +133,11 @@ def test_input_that_cannot_be_used(
     status, _, err = run(*(manifests if one == "{}" else one for one in arguments))
     assert status == 2
     assert text in err
+
+
+def test_a_file_without_a_journal_is_named(run: Run, tmp_path: Path) -> None:
+    place = tmp_path / "empty.db"
+    place.touch()
+    status, _, err = run("--journal", str(place))
+    assert status == 2
+    assert err.endswith(f"{place}: holds no journal of usage\n")

@@ -25,6 +25,7 @@ from sqlalchemy import (
     bindparam,
     func,
     insert,
+    inspect,
     select,
     update,
 )
@@ -116,7 +117,10 @@ class Journal:
     def _check(self, create: bool) -> None:
         if create:
             tables.metadata.create_all(self.engine)
+        place = self.engine.url.database or ""
         with self.engine.begin() as connection:
+            if not inspect(connection).has_table(journal.name):
+                raise InputError("holds no journal of usage", place)
             found = connection.execute(select(journal.c.version)).scalar()
             if found is None and create:
                 first = {"id": 1, "version": _VERSION, "writer": "", "batch": 0, "heartbeat": 0}
@@ -124,7 +128,7 @@ class Journal:
                 found = _VERSION
         if found != _VERSION:
             text = f"expected a journal of version {_VERSION}, got {found}"
-            raise InputError(text, self.engine.url.database or "")
+            raise InputError(text, place)
 
     def close(self) -> None:
         """Close the connections; a journal in memory is gone."""
